@@ -7,6 +7,7 @@ Importing this package registers its classes with transformers' Auto classes, an
 import transformers
 
 from .configuration_transformer import TransformerConfig, TransformerEncoderDecoderConfig
+from .model_card import write_model_card
 from .modeling_encoder_decoder import (
     TransformerEncoderDecoderForConditionalGeneration,
     TransformerEncoderDecoderModel,
@@ -20,6 +21,7 @@ __all__ = [
     "TransformerEncoderDecoderConfig",
     "TransformerEncoderDecoderForConditionalGeneration",
     "TransformerEncoderDecoderModel",
+    "write_model_card",
 ]
 
 

@@ -5,7 +5,7 @@ from torch import nn
 
 
 def check_tokens(prefix, input_ids, inputs_embeds, hidden_size):
-    """-> `(batch, length)` of ids `(batch, length)` or embeddings `(batch, length, hidden_size)`: exactly one of them."""
+    """-> `(batch, length)` of the one that is given: ids `(batch, length)` or embeddings `(…, hidden_size)`."""
     ids_name, embeds_name = f"{prefix}input_ids", f"{prefix}inputs_embeds"
     if (input_ids is None) == (inputs_embeds is None):
         came = "neither" if input_ids is None else "both"

@@ -12,8 +12,8 @@ def post_norm(hidden_states, norm, sublayer):
 
 
 def pre_norm(hidden_states, norm, sublayer):
-    """x + Sublayer(Norm(x)): GPT-2, LLaMA, T5. The residual stream itself is never normalised, so gradients reach every
-    layer through an identity (Xiong et al. 2020, https://arxiv.org/abs/2002.04745), and a final norm must follow."""
+    """x + Sublayer(Norm(x)): GPT-2, LLaMA, T5. The residual stream itself is never normalised, so gradients reach
+    every layer through an identity (Xiong et al. 2020, https://arxiv.org/abs/2002.04745); a final norm must follow."""
     return hidden_states + sublayer(norm(hidden_states))
 
 

@@ -91,7 +91,8 @@ make_venv() {
     python=$(find_python)
     if [ -e "$mark" ]; then
         say "$venv is incomplete or belongs to another Python; making it anew."
-        rm -rf -- "$venv"
+        # All but the mark, so that a removal cut short can be finished next time.
+        find "$venv" -mindepth 1 -maxdepth 1 ! -path "$mark" -exec rm -rf -- {} +
     elif [ -n "$(ls -A "$venv" 2>/dev/null)" ]; then
         die "$venv is not an environment that works, and was not made here; remove it, or set HF_TRANSFORMER_VENV."
     fi
@@ -119,7 +120,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$hash" ]; then
     say "installing hf_transformer[$extras]; the first time takes some minutes (pip's log: $log) ..."
     rm -f -- "$stamp" "$log"
     start=$SECONDS
-    pip_install --no-warn-conflicts -e "$root[$extras]"
+    pip_install --no-warn-conflicts -e "${root}[$extras]"
     pip_install --no-deps --no-compile "${data[@]}"
     echo "$hash" > "$stamp"
     say "installed in $((SECONDS - start)) seconds."

@@ -45,7 +45,10 @@ def without_placeholders(text: str) -> str:
     kept, at = "", 0
     while at < len(text):
         if text.startswith("%(", at):
-            at = text.index(")", at) + 2
+            at = text.index(")", at) + 1
+            while text[at : at + 1] in tuple(".0123456789"):  # as in %(price).2f
+                at += 1
+            at += 1
         elif text[at] == "%" and text[at + 1 : at + 2] in tuple("sdifr"):
             at += 2
         elif text[at] == "{":
