@@ -25,6 +25,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from hf_transformer.losses import cross_entropy_loss
 
@@ -109,9 +110,9 @@ def test_without_a_label_that_counts_the_loss_and_all_gradients_are_zero(items):
 
 @torch.no_grad()
 def test_decoder_inputs_are_the_labels_behind_the_start_token():
-    model = tiny_model(decoder_start_token_id=7)
+    model = tiny_model(decoder_start_token_id=7, pad_token_id=9)
     labels = torch.tensor([[11, 12, 13, 2], [21, 2, IGNORED, IGNORED]])
-    expected = torch.tensor([[7, 11, 12, 13], [7, 21, 2, PAD]])
+    expected = torch.tensor([[7, 11, 12, 13], [7, 21, 2, 9]])
     kept = labels.clone()
     assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), expected)
     assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels=labels), expected)
@@ -287,6 +288,7 @@ def test_trainer_is_told_that_the_loss_counts_items_itself_and_does_not_shift(tm
     assert trainer.model_accepts_loss_kwargs
     _, items = trainer.get_batch_samples(iter([all_rows()]), 1, torch.device("cpu"))
     assert items == ITEMS
+    assert LOSS_MAPPING[trainer.model.loss_type] is not ForCausalLMLoss
 
 
 def test_evaluation_in_trainer_gives_logits_and_no_cache(tmp_path):

@@ -8,7 +8,18 @@ the comparison sees a fault is itself tested, by planting some.
 
 import pytest
 import torch
-from helpers import EOS, PAD, VOCAB, assert_close, assert_gradients_close, pad, random_rows, randomise, training_batch
+from helpers import (
+    EOS,
+    PAD,
+    VOCAB,
+    assert_close,
+    assert_gradients_close,
+    pad,
+    random_ids,
+    random_rows,
+    randomise,
+    training_batch,
+)
 from transformers import MarianConfig, MarianMTModel
 
 from hf_transformer import TransformerEncoderDecoderConfig, TransformerEncoderDecoderForConditionalGeneration
@@ -118,12 +129,17 @@ def batch():
     return training_batch(9, 5, 7, target_lengths=(6, 8, 3), seed=12)
 
 
-def assert_equal(native, model):
-    """Logits, loss and gradients of a padded batch: to 1e-5 of the largest number."""
-    outputs, gradients = [], []
+def unpadded():
+    """Without padding there are no masks, and a backend has to know by itself what is causal."""
+    return {"input_ids": random_ids(2, 7), "labels": random_ids(2, 6, seed=1)}
+
+
+def assert_equal(native, model, inputs=batch):
+    """Logits, loss and gradients of a batch: to 1e-5 of the largest number."""
+    outputs = []
     for each in (native, model):
         each.zero_grad()
-        outputs.append(each(**batch()))
+        outputs.append(each(**inputs()))
         outputs[-1].loss.backward()
     tensors = dict(native.named_parameters()) | dict(native.named_buffers())
     gradients = [
@@ -147,6 +163,7 @@ def test_logits_loss_and_every_gradient_equal_those_of_marian(attention, activat
     model = ours(native)
     assert {name for name, _ in model.named_parameters()} == set(names()), "every parameter is compared"
     assert_equal(native, model)
+    assert_equal(native, model, unpadded)
 
 
 @both_backends
