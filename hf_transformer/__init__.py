@@ -6,8 +6,15 @@ Importing this package registers its classes with transformers' Auto classes, an
 
 import transformers
 
-from .configuration_transformer import TransformerConfig, TransformerEncoderDecoderConfig
+from .configuration_transformer import (
+    TransformerConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+    TransformerEncoderDecoderConfig,
+)
 from .model_card import write_model_card
+from .modeling_decoder import TransformerDecoderModel
+from .modeling_encoder import TransformerEncoderModel
 from .modeling_encoder_decoder import (
     TransformerEncoderDecoderForConditionalGeneration,
     TransformerEncoderDecoderModel,
@@ -18,9 +25,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "TransformerConfig",
+    "TransformerDecoderConfig",
+    "TransformerDecoderModel",
+    "TransformerEncoderConfig",
     "TransformerEncoderDecoderConfig",
     "TransformerEncoderDecoderForConditionalGeneration",
     "TransformerEncoderDecoderModel",
+    "TransformerEncoderModel",
     "write_model_card",
 ]
 
@@ -38,4 +49,5 @@ def _register(config_class):
             model_class.register_for_auto_class(auto_name)
 
 
-_register(TransformerEncoderDecoderConfig)
+for _config_class in (TransformerEncoderConfig, TransformerDecoderConfig, TransformerEncoderDecoderConfig):
+    _register(_config_class)

@@ -144,6 +144,46 @@ class TransformerConfig(PreTrainedConfig):
 
 
 @strict
+class TransformerEncoderConfig(TransformerConfig):
+    """The encoder alone: every token attends to every other, as in BERT.
+
+    Args:
+        num_hidden_layers: number of layers.
+
+    The other arguments are those of `TransformerConfig`.
+    """
+
+    model_type = "hf_transformer_encoder"
+    auto_classes = {
+        "AutoConfig": "configuration_transformer.TransformerEncoderConfig",
+        "AutoModel": "modeling_encoder.TransformerEncoderModel",
+    }
+    positive_fields = (*TransformerConfig.positive_fields, "num_hidden_layers")
+
+    num_hidden_layers: int = 6
+
+
+@strict
+class TransformerDecoderConfig(TransformerConfig):
+    """The decoder alone: every token attends to itself and to earlier ones, as in GPT.
+
+    Args:
+        num_hidden_layers: number of layers.
+
+    The other arguments are those of `TransformerConfig`.
+    """
+
+    model_type = "hf_transformer_decoder"
+    auto_classes = {
+        "AutoConfig": "configuration_transformer.TransformerDecoderConfig",
+        "AutoModel": "modeling_decoder.TransformerDecoderModel",
+    }
+    positive_fields = (*TransformerConfig.positive_fields, "num_hidden_layers")
+
+    num_hidden_layers: int = 6
+
+
+@strict
 class TransformerEncoderDecoderConfig(TransformerConfig):
     """The encoder-decoder of 2017, for translation and other sequence-to-sequence tasks.
 

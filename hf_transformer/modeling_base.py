@@ -3,7 +3,7 @@
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from .configuration_transformer import TransformerConfig
 from .initializers import INITIALIZERS
@@ -35,25 +35,22 @@ class TransformerPreTrainedModel(PreTrainedModel):
 
 
 class TransformerStack(TransformerPreTrainedModel):
-    """Token and position embeddings, layers and, for pre-norm, a final norm.
+    """Token and position embeddings, layers and, for pre-norm, a final norm. Subclasses add the forward."""
 
-    Args:
-        config: the knobs.
-        num_layers: depth.
-        is_causal: whether a token attends to later ones.
-        has_cross_attention: whether the layers attend to an encoder's output.
-        prefix: what this stack's arguments are called by the user, for error messages: "" or "decoder_".
-    """
+    depth_field = "num_hidden_layers"  # the knob that holds the number of layers
+    causal = False  # whether a token attends only to itself and to earlier ones
+    cross_attention = False  # whether the layers attend to an encoder's output
+    prefix = ""  # what the user's names of this stack's arguments start with, for error messages
 
-    def __init__(self, config, num_layers: int, is_causal: bool, has_cross_attention: bool, prefix: str = ""):
+    def __init__(self, config: TransformerConfig):
         super().__init__(config)
-        self.prefix = prefix
         self.embedding_scale = config.hidden_size**0.5 if config.embedding_scale is None else config.embedding_scale
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.embed_positions = POSITIONS[config.position_embedding_type](config)
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.layers = nn.ModuleList(
-            TransformerLayer(config, layer_idx, is_causal, has_cross_attention) for layer_idx in range(num_layers)
+            TransformerLayer(config, layer_idx, self.causal, self.cross_attention)
+            for layer_idx in range(getattr(config, self.depth_field))
         )
         # the residual stream of a pre-norm model has not been normalised yet
         self.norm = (
@@ -76,3 +73,16 @@ class TransformerStack(TransformerPreTrainedModel):
             check_position_ids(f"{self.prefix}position_ids", position_ids, batch, length)
         positions = self.embed_positions(position_ids).to(inputs_embeds.dtype)
         return self.dropout(inputs_embeds * self.embedding_scale + positions)
+
+    def usable_cache(self, cache, use_cache):
+        """The cache to read and fill: the caller's, a new one if `use_cache`, or None."""
+        if cache is not None and not isinstance(cache, Cache):
+            raise ValueError(f"`cache` is a {type(cache).__name__}, but must be a Cache of transformers.")
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            # the backward pass runs every layer again, and each run would write to the cache
+            if cache is not None and cache.get_seq_length() > 0:
+                raise ValueError("`cache` already holds tokens, but gradient checkpointing can read none of them.")
+            return None
+        if cache is None and use_cache:
+            return DynamicCache(config=self.config)
+        return cache

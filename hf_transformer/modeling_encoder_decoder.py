@@ -3,7 +3,7 @@
 
 import torch
 from torch import nn
-from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -23,52 +23,33 @@ from .inputs import check_mask
 from .layers import TransformerLayer
 from .losses import cross_entropy_loss
 from .modeling_base import TransformerPreTrainedModel, TransformerStack
+from .modeling_encoder import TransformerEncoderModel
 
 
-class TransformerEncoder(TransformerStack):
+class TransformerEncoder(TransformerEncoderModel):
     """Every source token attends to every other."""
 
     config: TransformerEncoderDecoderConfig
+    depth_field = "encoder_layers"
     _can_record_outputs = {
         "hidden_states": OutputRecorder(TransformerLayer, index=0, num_hidden_layers_key="encoder_layers"),
         "attentions": OutputRecorder(TransformerAttention, index=1, layer_name="self_attn"),
     }
-
-    def __init__(self, config: TransformerEncoderDecoderConfig):
-        super().__init__(config, config.encoder_layers, is_causal=False, has_cross_attention=False)
-
-    @merge_with_config_defaults
-    @capture_outputs
-    def forward(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        position_ids=None,
-        inputs_embeds=None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
-        hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
-        batch, length, _ = hidden_states.shape
-        check_mask("attention_mask", attention_mask, batch, length, length)
-        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
-        context = AttentionContext(attention_mask=mask)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, None, context=context, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
 class TransformerDecoder(TransformerStack):
     """Every target token attends to itself, to earlier ones and to the encoder's output."""
 
     config: TransformerEncoderDecoderConfig
+    depth_field = "decoder_layers"
+    causal = True
+    cross_attention = True
+    prefix = "decoder_"
     _can_record_outputs = {
         "hidden_states": OutputRecorder(TransformerLayer, index=0, num_hidden_layers_key="decoder_layers"),
         "attentions": OutputRecorder(TransformerAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(TransformerAttention, index=1, layer_name="cross_attn"),
     }
-
-    def __init__(self, config: TransformerEncoderDecoderConfig):
-        super().__init__(config, config.decoder_layers, is_causal=True, has_cross_attention=True, prefix="decoder_")
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @merge_with_config_defaults
@@ -85,7 +66,7 @@ class TransformerDecoder(TransformerStack):
         use_cache=None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        cache = self._usable_cache(cache, use_cache)
+        cache = self.usable_cache(cache, use_cache)
         past_length = 0 if cache is None else cache.get_seq_length()
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids, past_length)
         batch, length, hidden_size = hidden_states.shape
@@ -113,21 +94,11 @@ class TransformerDecoder(TransformerStack):
             hidden_states = layer(hidden_states, encoder_hidden_states, context=context, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.norm(hidden_states), cache=cache)
 
-    def _usable_cache(self, cache, use_cache):
-        """The cache to read and fill: the caller's, a new one if `use_cache`, or None."""
-        if cache is not None and not isinstance(cache, Cache):
-            raise ValueError(f"`cache` is a {type(cache).__name__}, but must be a Cache of transformers.")
-        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            # the backward pass runs every layer again, and each run would write to the cache
-            if cache is not None and cache.get_seq_length() > 0:
-                raise ValueError("`cache` already holds tokens, but gradient checkpointing can read none of them.")
-            return None
-        if cache is None and not use_cache:
-            return None
-        if isinstance(cache, EncoderDecoderCache):
+    def usable_cache(self, cache, use_cache):
+        cache = super().usable_cache(cache, use_cache)
+        if cache is None or isinstance(cache, EncoderDecoderCache):
             return cache
-        own = DynamicCache(config=self.config) if cache is None else cache
-        return EncoderDecoderCache(own, DynamicCache(config=self.config))
+        return EncoderDecoderCache(cache, DynamicCache(config=self.config))
 
 
 class TransformerEncoderDecoderPreTrainedModel(TransformerPreTrainedModel):
