@@ -65,6 +65,7 @@ class TransformerConfig(PreTrainedConfig):
         "intermediate_size",
         "max_position_embeddings",
     )
+    token_fields = ("pad_token_id",)  # the tokens that the model itself uses
 
     vocab_size: int = 37000
     hidden_size: int = 512
@@ -110,7 +111,7 @@ class TransformerConfig(PreTrainedConfig):
 
     def _refuse_misspelt(self, kwargs):
         """@strict keeps an unknown keyword silently, but one that nearly equals a knob is a typing error."""
-        knobs = sorted(field.name for field in fields(self))
+        knobs = sorted({"num_hidden_layers", *(field.name for field in fields(self))})
         for name in kwargs:
             close = [knob for knob in knobs if SequenceMatcher(None, name, knob).ratio() >= 0.85]
             if close and not hasattr(type(self), name):
@@ -132,15 +133,17 @@ class TransformerConfig(PreTrainedConfig):
         for name in ("norm_eps", "initializer_range"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"`{name}` is {getattr(self, name)}, but must be a positive number.")
+        if self.embedding_scale is not None and not abs(self.embedding_scale) < float("inf"):
+            raise ValueError(f"`embedding_scale` is {self.embedding_scale}, but must be None or a number.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"`num_attention_heads` ({self.num_attention_heads}) must be a multiple of `num_key_value_heads` "
                 f"({self.num_key_value_heads})."
             )
-        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
-            raise ValueError(
-                f"`pad_token_id` is {self.pad_token_id}, but must be 0 to {self.vocab_size - 1} (`vocab_size` - 1)."
-            )
+        for name in self.token_fields:
+            token = getattr(self, name)
+            if token is not None and not 0 <= token < self.vocab_size:
+                raise ValueError(f"`{name}` is {token}, but must be 0 to {self.vocab_size - 1} (`vocab_size` - 1).")
 
 
 @strict
@@ -204,6 +207,7 @@ class TransformerEncoderDecoderConfig(TransformerConfig):
         "AutoModelForSeq2SeqLM": "modeling_encoder_decoder.TransformerEncoderDecoderForConditionalGeneration",
     }
     positive_fields = (*TransformerConfig.positive_fields, "encoder_layers", "decoder_layers")
+    token_fields = ("pad_token_id", "decoder_start_token_id")
 
     encoder_layers: int = 6
     decoder_layers: int = 6

@@ -25,18 +25,18 @@ def check_tokens(prefix, input_ids, inputs_embeds, hidden_size):
     return inputs_embeds.shape[:2]
 
 
-def check_mask(name, mask, batch, query_length, key_length=None):
-    """A mask is `(batch, key_length)`, or ready-made `(batch or 1, heads or 1, query_length, key_length)`.
-
-    `key_length=None`: not known here.
+def check_mask(name, mask, hidden_states, heads, key_length):
+    """A mask for queries `(batch, query_length, hidden_size)` is `(batch, key_length)`, or ready-made
+    `(batch or 1, heads or 1, query_length, key_length)`. `key_length=None`: not known here.
     """
     if mask is None or not isinstance(mask, torch.Tensor):  # flex attention's masks are objects of its own
         return
+    batch, query_length, _ = hidden_states.shape
     if mask.dim() == 2:
         fits = mask.shape[0] == batch and key_length in (None, mask.shape[1])
     else:
-        fits = mask.dim() == 4 and mask.shape[0] in (1, batch) and mask.shape[2] == query_length
-        fits = fits and key_length in (None, mask.shape[3])
+        fits = mask.dim() == 4 and mask.shape[0] in (1, batch) and mask.shape[1] in (1, heads)
+        fits = fits and mask.shape[2] == query_length and key_length in (None, mask.shape[3])
     if not fits:
         keys = "key_length" if key_length is None else key_length
         raise ValueError(
@@ -49,6 +49,15 @@ def check_position_ids(name, position_ids, batch, length):
     """`(batch or 1, length)`."""
     if position_ids.dim() != 2 or position_ids.shape[0] not in (1, batch) or position_ids.shape[1] != length:
         raise ValueError(f"`{name}` has shape {tuple(position_ids.shape)}, but must be ({batch}, {length}).")
+
+
+def check_labels(labels, shape=None):
+    """Integers of a shape, or of any `(batch, length)`."""
+    if labels.dim() != 2 if shape is None else labels.shape != shape:
+        wanted = "(batch, length)" if shape is None else tuple(shape)
+        raise ValueError(f"`labels` has shape {tuple(labels.shape)}, but must be {wanted}.")
+    if labels.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"`labels` has dtype {labels.dtype}, but must be torch.int64 or torch.int32.")
 
 
 def embed_ids(name, embedding: nn.Embedding, input_ids):

@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from .inputs import check_labels
+
 
 def cross_entropy_loss(logits, labels, num_items_in_batch=None, **kwargs):
     """Cross-entropy over the labels that are not -100, in float32.
@@ -20,15 +22,10 @@ def cross_entropy_loss(logits, labels, num_items_in_batch=None, **kwargs):
     Raises:
         ValueError: labels of another shape, not integer, or (on a CPU, where it costs nothing) not in the vocabulary.
     """
-    if labels.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"`labels` has shape {tuple(labels.shape)}, but must be {tuple(logits.shape[:-1])}, as the logits."
-        )
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(f"`labels` has dtype {labels.dtype}, but must be integer.")
+    check_labels(labels, logits.shape[:-1])
     labels = labels.to(device=logits.device, dtype=torch.long)
     count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
-    count = count.to(logits.device).clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)
+    count = count.to(logits.device).reshape(()).clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)
     try:
         total = nn.functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
     except IndexError as error:

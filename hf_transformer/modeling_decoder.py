@@ -54,10 +54,9 @@ class TransformerDecoderModel(TransformerStack):
         cache = self.usable_cache(cache, use_cache)
         past_length = 0 if cache is None else cache.get_seq_length()
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids, past_length)
-        batch, length, _ = hidden_states.shape
         # a preallocated cache is as long as it will ever be, and counts its tokens on the device
-        key_length = None if cache is not None and cache.is_compileable else past_length + length
-        check_mask("attention_mask", attention_mask, batch, length, key_length)
+        key_length = None if cache is not None and cache.is_compileable else past_length + hidden_states.shape[1]
+        check_mask("attention_mask", attention_mask, hidden_states, self.config.num_attention_heads, key_length)
         context = AttentionContext(
             attention_mask=create_causal_mask(self.config, hidden_states, attention_mask, cache, position_ids),
             cache=cache,

@@ -45,8 +45,9 @@ class TransformerEncoderModel(TransformerStack):
             ValueError: an argument of a wrong shape or type, or both or neither of ids and embeddings.
         """
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
-        batch, length, _ = hidden_states.shape
-        check_mask("attention_mask", attention_mask, batch, length, length)
+        check_mask(
+            "attention_mask", attention_mask, hidden_states, self.config.num_attention_heads, hidden_states.shape[1]
+        )
         context = AttentionContext(
             attention_mask=create_bidirectional_mask(self.config, hidden_states, attention_mask)
         )

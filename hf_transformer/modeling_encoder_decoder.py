@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import AttentionContext, TransformerAttention
 from .configuration_transformer import TransformerEncoderDecoderConfig
-from .inputs import check_mask
+from .inputs import check_labels, check_mask
 from .layers import TransformerLayer
 from .losses import cross_entropy_loss
 from .modeling_base import TransformerPreTrainedModel, TransformerStack
@@ -78,8 +78,16 @@ class TransformerDecoder(TransformerStack):
             )
         # a preallocated cache is as long as it will ever be, and counts its tokens on the device
         key_length = None if cache is not None and cache.is_compileable else past_length + length
-        check_mask("decoder_attention_mask", attention_mask, batch, length, key_length)
-        check_mask("attention_mask", encoder_attention_mask, batch, length, encoder_hidden_states.shape[1])
+        check_mask(
+            "decoder_attention_mask", attention_mask, hidden_states, self.config.num_attention_heads, key_length
+        )
+        check_mask(
+            "attention_mask",
+            encoder_attention_mask,
+            hidden_states,
+            self.config.num_attention_heads,
+            encoder_hidden_states.shape[1],
+        )
 
         context = AttentionContext(
             attention_mask=create_causal_mask(
@@ -216,11 +224,10 @@ class TransformerEncoderDecoderForConditionalGeneration(TransformerEncoderDecode
     def prepare_decoder_input_ids_from_labels(self, labels):
         """Labels `(batch, target_length)` -> decoder inputs of the same shape: the start token, then all labels but
         the last. -100 becomes padding."""
+        check_labels(labels)
         for name in ("decoder_start_token_id", "pad_token_id"):
             if getattr(self.config, name) is None:
                 raise ValueError(f"`config.{name}` is None, but is needed to make decoder inputs from labels.")
-        if labels.dim() != 2:
-            raise ValueError(f"`labels` has shape {tuple(labels.shape)}, but must be (batch, target_length).")
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)

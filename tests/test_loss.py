@@ -70,10 +70,11 @@ def test_the_padding_token_counts_as_a_label_like_any_other():
 
 
 @pytest.mark.parametrize(
-    "items", (ITEMS, torch.tensor(ITEMS), torch.tensor([ITEMS])), ids=("int", "tensor", "tensor(1)")
+    "items", (ITEMS, torch.tensor(ITEMS), torch.tensor([ITEMS]), torch.tensor([[ITEMS]])), ids=str
 )
 @torch.no_grad()
 def test_with_the_number_of_items_of_the_batch_the_loss_is_their_sum_over_it(items):
+    """A scalar, also where Trainer hands each of several devices a tensor with dimensions of its own."""
     model = tiny_model()
     part = micro_batches(4)[1]
     output = model(**part, num_items_in_batch=items)

@@ -138,7 +138,8 @@ def assert_equal(native, model, inputs=batch):
     """Logits, loss and gradients of a batch: to 1e-5 of the largest number."""
     outputs = []
     for each in (native, model):
-        each.zero_grad()
+        for tensor in (*each.parameters(), *each.buffers()):
+            tensor.grad = None
         outputs.append(each(**inputs()))
         outputs[-1].loss.backward()
     tensors = dict(native.named_parameters()) | dict(native.named_buffers())
