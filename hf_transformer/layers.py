@@ -22,7 +22,7 @@ class TransformerLayer(GradientCheckpointingLayer):
     def __init__(self, config, layer_idx: int, is_causal: bool, has_cross_attention: bool):
         super().__init__()
         norm = NORMS[config.norm_type]
-        self.residual = PLACEMENTS[config.norm_position]
+        self.residual = PLACEMENTS[config.norm_position].connect
         self.self_attn = TransformerAttention(config, layer_idx, is_causal)
         self.self_attn_norm = norm(config.hidden_size, eps=config.norm_eps)
         self.has_cross_attention = has_cross_attention

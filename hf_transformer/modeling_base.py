@@ -11,6 +11,7 @@ from .inputs import check_position_ids, check_tokens, embed_ids
 from .layers import TransformerLayer
 from .norms import NORMS
 from .positions import POSITIONS
+from .residual import PLACEMENTS
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
@@ -52,12 +53,9 @@ class TransformerStack(TransformerPreTrainedModel):
             TransformerLayer(config, layer_idx, self.causal, self.cross_attention)
             for layer_idx in range(getattr(config, self.depth_field))
         )
-        # the residual stream of a pre-norm model has not been normalised yet
-        self.norm = (
-            NORMS[config.norm_type](config.hidden_size, eps=config.norm_eps)
-            if config.norm_position == "pre"
-            else nn.Identity()
-        )
+        self.norm = nn.Identity()
+        if PLACEMENTS[config.norm_position].final_norm:
+            self.norm = NORMS[config.norm_type](config.hidden_size, eps=config.norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
 

@@ -1,9 +1,19 @@
 """Where the norm stands in a residual connection: `PLACEMENTS[config.norm_position]`.
 
-A placement is a function `(hidden_states, norm, sublayer) -> hidden_states`, all `(batch, length, hidden_size)`.
+A placement connects `(hidden_states, norm, sublayer) -> hidden_states`, all `(batch, length, hidden_size)`.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from .registry import Registry
+
+
+class Placement(NamedTuple):
+    """How a sublayer is connected, and whether a norm must follow the last layer."""
+
+    connect: Callable
+    final_norm: bool
 
 
 def post_norm(hidden_states, norm, sublayer):
@@ -17,4 +27,7 @@ def pre_norm(hidden_states, norm, sublayer):
     return hidden_states + sublayer(norm(hidden_states))
 
 
-PLACEMENTS = Registry("norm_position", {"post": post_norm, "pre": pre_norm})
+PLACEMENTS = Registry(
+    "norm_position",
+    {"post": Placement(post_norm, final_norm=False), "pre": Placement(pre_norm, final_norm=True)},
+)
