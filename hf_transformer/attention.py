@@ -1,7 +1,8 @@
 """Multi-head attention, self and cross (https://arxiv.org/abs/1706.03762, section 3.2).
 
 `eager_attention_forward` is the textbook form, five steps in order. Other backends (sdpa, …) come from transformers'
-`AttentionInterface` and compute the same numbers.
+`AttentionInterface` and compute the same numbers, but for one case: where a ready-made additive mask hides all keys of
+a query by the lowest number of its type, sdpa mixes all values evenly and eager none.
 """
 
 from typing import NamedTuple
@@ -87,7 +88,7 @@ class TransformerAttention(nn.Module):
             attention_mask = context.encoder_attention_mask
             key, value = self._cross_keys_and_values(encoder_hidden_states, context.cache, kwargs)
         # a caller may ask a causal layer to look both ways, but no other layer to be causal
-        is_causal = self.is_causal and kwargs.pop("is_causal", True)
+        is_causal = kwargs.pop("is_causal", True) and self.is_causal
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         output, weights = attend(
             self,

@@ -31,7 +31,8 @@ class TransformerConfig(PreTrainedConfig):
         num_key_value_heads: number of key and value heads; `None`: as many as query heads.
         head_dim: width of one head; `None`: `hidden_size // num_attention_heads`.
         intermediate_size: inner width of the feed-forward network, d_ff in the paper.
-        max_position_embeddings: the length the model is meant for, in tokens. Computed positions go beyond it.
+        max_position_embeddings: the length the model is meant for, in tokens, for those who ask; computed positions
+            have no limit.
         position_embedding_type: `"sinusoidal"`.
         sinusoidal_layout: `"interleaved"` (the paper: sine, cosine, sine, …) or `"halves"` (Marian: all sines first).
         norm_position: `"post"` (the paper) or `"pre"` (GPT-2 and later; a norm follows the last layer).
@@ -215,6 +216,14 @@ class TransformerEncoderDecoderConfig(TransformerConfig):
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs):
+        if not self.is_encoder_decoder:
+            raise ValueError("`is_encoder_decoder` is False, but an encoder-decoder is always one.")
+        depth = kwargs.get("num_hidden_layers")
+        for name in ("encoder_layers", "decoder_layers") if depth is not None else ():
+            if getattr(self, name) not in (depth, type(self).__dataclass_fields__[name].default):
+                raise ValueError(
+                    f"`num_hidden_layers` is {depth}, but sets `{name}` too, which is {getattr(self, name)}."
+                )
         if self.decoder_start_token_id == "pad":
             self.decoder_start_token_id = self.pad_token_id
         super().__post_init__(**kwargs)

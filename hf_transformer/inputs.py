@@ -27,7 +27,7 @@ def check_tokens(prefix, input_ids, inputs_embeds, hidden_size):
 
 def check_mask(name, mask, hidden_states, heads, key_length):
     """A mask for queries `(batch, query_length, hidden_size)` is `(batch, key_length)`, or ready-made
-    `(batch or 1, heads or 1, query_length, key_length)`. `key_length=None`: not known here.
+    `(batch or 1, heads or 1, query_length or 1, key_length)`. `key_length=None`: not known here.
     """
     if mask is None or not isinstance(mask, torch.Tensor):  # flex attention's masks are objects of its own
         return
@@ -36,7 +36,7 @@ def check_mask(name, mask, hidden_states, heads, key_length):
         fits = mask.shape[0] == batch and key_length in (None, mask.shape[1])
     else:
         fits = mask.dim() == 4 and mask.shape[0] in (1, batch) and mask.shape[1] in (1, heads)
-        fits = fits and mask.shape[2] == query_length and key_length in (None, mask.shape[3])
+        fits = fits and mask.shape[2] in (1, query_length) and key_length in (None, mask.shape[3])
     if not fits:
         keys = "key_length" if key_length is None else key_length
         raise ValueError(

@@ -61,12 +61,10 @@ def write_model_card(
     path = Path(folder) / "README.md"
     if path.exists():
         return False
+    results = list(results)
+    tags = ["hf_transformer", model.config.model_type, *metadata.pop("tags", ())]
     data = ModelCardData(
-        library_name="transformers",
-        tags=["hf_transformer", model.config.model_type],
-        model_name=title,
-        eval_results=list(results) or None,
-        **metadata,
+        **{"library_name": "transformers", **metadata}, tags=tags, model_name=title, eval_results=results or None
     )
     text = CARD.format(
         metadata=data.to_yaml(),
@@ -94,5 +92,5 @@ def _changed_knobs(config):
 
 
 def _table(header, rows):
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    lines = [header, ["---"] * len(header), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -24,6 +24,10 @@ class TransformerPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _can_compile_fullgraph = True
 
+    def __init__(self, config: TransformerConfig):
+        config.validate_architecture()  # it may have been changed since it was made
+        super().__init__(config)
+
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)

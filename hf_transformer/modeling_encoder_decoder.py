@@ -123,6 +123,11 @@ class TransformerEncoderDecoderPreTrainedModel(TransformerPreTrainedModel):
             self.get_decoder().embed_tokens.weight = value.weight
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
+        for name in self.config.token_fields if new_num_tokens is not None else ():
+            if (getattr(self.config, name) or 0) >= new_num_tokens:
+                raise ValueError(
+                    f"`new_num_tokens` is {new_num_tokens}, but `{name}` is {getattr(self.config, name)}."
+                )
         embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         decoder = self.get_decoder()
         if self.config.tie_word_embeddings:
@@ -167,7 +172,8 @@ class TransformerEncoderDecoderModel(TransformerEncoderDecoderPreTrainedModel):
             input_ids (`(batch, source_length)`): source tokens; or `inputs_embeds`, or `encoder_outputs`.
             attention_mask (`(batch, source_length)`): 1 for real source tokens, 0 for padding.
             decoder_input_ids (`(batch, target_length)`): target tokens so far; or `decoder_inputs_embeds`.
-            decoder_attention_mask (`(batch, cached_length + target_length)`): the same for the target.
+            decoder_attention_mask (`(batch, cached_length + target_length)`): the same for the target. It hides
+                padding on the left but does not move positions: give `decoder_position_ids` too.
             encoder_outputs: what the encoder returned, to run it once for many steps.
             cache (`EncoderDecoderCache`): keys and values of earlier steps.
             inputs_embeds (`(batch, source_length, hidden_size)`): rows of `get_input_embeddings()`, not yet scaled.
@@ -183,8 +189,13 @@ class TransformerEncoderDecoderModel(TransformerEncoderDecoderPreTrainedModel):
             encoder_outputs = self.encoder(
                 input_ids, attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, **kwargs
             )
-        elif not isinstance(encoder_outputs, ModelOutput):
+        elif isinstance(encoder_outputs, tuple | list) and len(encoder_outputs) <= 3:
             encoder_outputs = BaseModelOutput(*encoder_outputs)
+        if not isinstance(encoder_outputs, ModelOutput) or not isinstance(encoder_outputs[0], torch.Tensor):
+            raise ValueError(
+                f"`encoder_outputs` is a {type(encoder_outputs).__name__}, but must be what the encoder returned: a "
+                "ModelOutput, or a tuple of hidden states first."
+            )
         decoder_outputs = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,

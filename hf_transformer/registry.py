@@ -7,7 +7,7 @@ class Registry(dict):
     """Variants by name. Looking up an unknown name raises a ValueError that lists the known ones.
 
     >>> NORMS = Registry("norm_type", {"layernorm": nn.LayerNorm})
-    >>> NORMS["mine"] = MyNorm  # one entry adds a variant; a config may name it from then on
+    >>> NORMS["mine"] = MyNorm  # a config may name it from then on; in the file itself, it travels to the Hub too
     """
 
     def __init__(self, field: str, variants: dict):

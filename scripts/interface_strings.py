@@ -47,10 +47,6 @@ MAX_WORDS = 60  # longer ones are whole e-mails of the shop; the other packages 
 
 _PLACEHOLDER = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{[^{}]*\}|%\([^)]*\)[#0-9.+-]*[a-zA-Z]?|%[0-9.]*[sdifr]", re.DOTALL)
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<!--.*?-->", re.DOTALL)
-_TAGGED = re.compile(r"<(\w+)[^<>]*>([^<>]+)</\1>")
-_WIDE_MARKS = "。\uff01\uff1f\uff1a"  # the full-width . ! ? : of Chinese and Japanese, which no space follows
-_SENTENCE_GAP = re.compile(rf"(?<=[.!?])\s+|(?<=[{_WIDE_MARKS[:3]}])\s*(?=.)")
-_FINAL_MARK = re.compile(rf"\s*(?:\.\.\.|[.…:!?{_WIDE_MARKS}])$")
 
 # Folder names that no rule maps: Chinese by script, and countries whose code is not that of their language.
 _ALIASES = {"zh": "zh_Hans", "cmn": "zh_Hans", "zh_CN": "zh_Hans", "zh_TW": "zh_Hant", "no": "nb"}
@@ -108,29 +104,6 @@ def load(language: str = "fr", seed: int = 0) -> dict[str, list[Pair]]:
     shop_test, shop_rest = _hold_out(shop_groups, min(TEST, len(shop_groups) // 2), seed)
     train, shop_train = (_by_hash(set().union(*part.values()), seed) for part in (rest, shop_rest))
     return {"train": train, "validation": validation, "test": test, "shop_train": shop_train, "shop_test": shop_test}
-
-
-def augment(pairs: Iterable[Pair], seed: int, held_out: Iterable[Pair]) -> list[Pair]:
-    """Return new pairs made from `pairs` alone, none with the normal form of a source in `held_out`.
-
-    Made are: the first letter in the other case, the pair without its final mark, the sentences of a text with equally
-    many on both sides, the text inside matching tags, and as many joins of two short pairs as there are pairs.
-    `held_out` has no default because a join or a part can be a held-out string by accident ("Save" + "page").
-    """
-    pairs = sorted(set(pairs))
-    # German writes nouns with a capital, so a lower-cased target would often be wrong: let the data decide. And only
-    # words that also occur in lower case are lowered, which spares names such as English or Wagtail.
-    lowered = [pair.target[:1].islower() for pair in pairs if pair.source[:1].islower() and pair.target[:1].isalpha()]
-    words = {word for pair in pairs for word in pair.source.split()} if sum(lowered) > 0.8 * len(lowered) else set()
-    made = [new for pair in pairs for new in (*_recased(pair, words), *_without_mark(pair), *_parts(pair))]
-    short = [pair for pair in pairs if len(pair.source.split()) <= 6 and len(pair.target) <= 60]
-    rng = random.Random(seed)
-    if len(short) > 1:
-        made += [_join(*rng.sample(short, 2)) for _ in pairs]
-    forbidden = {form for pair in held_out for form in _forms(pair.source)}
-    known = set(pairs)
-    new = dict.fromkeys(pair for pair in made if pair not in known and _usable(pair))
-    return [pair for pair in new if forbidden.isdisjoint(_forms(pair.source))]
 
 
 @functools.cache  # most strings are looked at several times
@@ -245,41 +218,6 @@ def _hold_out(groups: Groups, count: int, seed: int) -> tuple[list[Pair], Groups
     return _by_hash(rows, seed), {group: pairs for group, pairs in groups.items() if group not in held}
 
 
-def _recased(pair: Pair, lowered: set[str]) -> list[Pair]:
-    source, target = pair
-    word = source.split()[0]
-    if not (word.isalpha() and word[1:].islower()):  # neither placeholders nor ID and UUID
-        return []
-    if word[0].islower():
-        return [Pair(source[0].upper() + source[1:], target[0].upper() + target[1:])]
-    if word.lower() in lowered and not target[1:2].isupper():
-        return [Pair(source[0].lower() + source[1:], target[0].lower() + target[1:])]
-    return []
-
-
-def _without_mark(pair: Pair) -> list[Pair]:
-    bare = Pair(*(_FINAL_MARK.sub("", text) for text in pair))
-    return [bare] if bare.source != pair.source and bare.target != pair.target else []
-
-
-def _parts(pair: Pair) -> list[Pair]:
-    sources, targets = (_SENTENCE_GAP.split(text) for text in pair)
-    parts = [Pair(*both) for both in zip(sources, targets, strict=True)] if len(sources) == len(targets) > 1 else []
-    sources, targets = (_TAGGED.findall(text) for text in pair)
-    if [tag for tag, _ in sources] == [tag for tag, _ in targets]:
-        parts += [Pair(one.strip(), other.strip()) for (_, one), (_, other) in zip(sources, targets, strict=True)]
-    return parts
-
-
-def _join(first: Pair, second: Pair) -> Pair:
-    """Write two sentences after one another, and anything else as "first (second)", right in every language."""
-    if all(_FINAL_MARK.search(text) for text in (*first, *second)):
-        gap = "" if first.target[-1] in _WIDE_MARKS else " "
-        return Pair(f"{first.source} {second.source}", f"{first.target}{gap}{second.target}")
-    first, second = (Pair(*(_FINAL_MARK.sub("", text) for text in pair)) for pair in (first, second))
-    return Pair(f"{first.source} ({second.source})", f"{first.target} ({second.target})")
-
-
 def main() -> None:
     """Print the size of each split, and some of its pairs."""
     parser = argparse.ArgumentParser(description="Print the size of each split and some examples.")
@@ -287,8 +225,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     splits = load(arguments.language, arguments.seed)
-    held_out = [pair for name, pairs in splits.items() if name != "train" for pair in pairs]
-    splits["augmented"] = augment(splits["train"], arguments.seed, held_out)
     print(", ".join(f"{package} {importlib.metadata.version(package)}" for package in (*PACKAGES, SHOP)))
     for name, pairs in splits.items():
         lengths = sorted(len(pair.source.split()) for pair in pairs) or [0]

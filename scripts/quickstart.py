@@ -1,11 +1,11 @@
 """Train, evaluate, save and reload a translator of interface strings: the whole life of a model in a few minutes.
 
     bash scripts/quickstart.sh                                  English to French
-    bash scripts/quickstart.sh --language de                    or to another of 30 languages
+    bash scripts/quickstart.sh --language de                    or to another language
     bash scripts/quickstart.sh --sentence "Delete this page"    a sentence of your own at the end
 
 The data are the strings that Django, Wagtail and django CMS show to their users (interface_strings.py). The model is
-the 2017 architecture, only smaller.
+the 2017 architecture, smaller and with pre-norm, which learns faster from so little text.
 """
 
 import argparse
@@ -16,9 +16,10 @@ import sysconfig
 import time
 from pathlib import Path
 
+import torch
 from datasets import Dataset
 from huggingface_hub import EvalResult
-from interface_strings import Pair, augment, languages, load
+from interface_strings import Pair, languages, load
 from matplotlib.figure import Figure
 from sacrebleu.metrics import BLEU, CHRF
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -38,11 +39,11 @@ from hf_transformer import (
 )
 
 
-VOCAB_SIZE = 3000
+VOCAB_SIZE = 1200
 MAX_TOKENS = 48
-MAX_STEPS = 530
+MAX_STEPS = 400
 DESCRIPTION = """A small encoder-decoder that translates the interface strings of web applications from English to
-{language}. It was trained from scratch for {steps} steps on {pairs} pairs (and parts and joins of them) from the
+{language}. It was trained from scratch for {steps} steps on {pairs} pairs from the
 translation files of Django, Wagtail and django CMS, and knows no other text: use it as an example, not as a
 translator. The test strings share no normal form (without placeholders, case and punctuation) with the training
 strings."""
@@ -77,7 +78,7 @@ def encode(tokenizer, pairs: list[Pair]) -> Dataset:
 
 
 def build_model(tokenizer) -> TransformerEncoderDecoderForConditionalGeneration:
-    """The architecture of 2017 with fewer and narrower layers; every knob not named here has its default."""
+    """A small encoder-decoder with pre-norm; every knob not named here has its default, that of 2017."""
     config = TransformerEncoderDecoderConfig(
         vocab_size=len(tokenizer),
         hidden_size=192,
@@ -85,6 +86,7 @@ def build_model(tokenizer) -> TransformerEncoderDecoderForConditionalGeneration:
         decoder_layers=2,
         num_attention_heads=4,
         intermediate_size=768,
+        norm_position="pre",
         max_position_embeddings=256,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -98,7 +100,7 @@ def build_model(tokenizer) -> TransformerEncoderDecoderForConditionalGeneration:
 def train(model, tokenizer, splits, output_dir, seed, **changes) -> Seq2SeqTrainer:
     arguments = {
         "output_dir": output_dir,
-        "max_steps": 530,
+        "max_steps": MAX_STEPS,
         "per_device_train_batch_size": 128,
         "per_device_eval_batch_size": 128,
         "train_sampling_strategy": "group_by_length",
@@ -113,6 +115,7 @@ def train(model, tokenizer, splits, output_dir, seed, **changes) -> Seq2SeqTrain
         "logging_steps": 20,
         "save_strategy": "no",
         "report_to": "none",
+        "dataloader_pin_memory": torch.cuda.is_available(),
         "seed": seed,
     }
     trainer = Seq2SeqTrainer(
@@ -182,18 +185,12 @@ def main() -> None:
 
     print(f"1. Data: interface strings, English to {language}")
     splits = load(language)
-    held_out = [pair for name, pairs in splits.items() if name != "train" for pair in pairs]
-    original = len(splits["train"])
-    splits["train"] = splits["train"] + augment(splits["train"], seed=0, held_out=held_out)
-    print(
-        f"   {original} pairs to train on, {len(splits['train'])} with augmentation; "
-        f"{len(splits['validation'])} for validation, {len(splits['test'])} to test. For example:"
-    )
+    print("   " + ", ".join(f"{name} {len(pairs)}" for name, pairs in splits.items()) + " pairs. For example:")
     for pair in splits["validation"][:3]:
         print(f"   {pair.source}  =>  {pair.target}")
 
     set_seed(arguments.seed)
-    tokenizer = build_tokenizer(splits["train"][:original], VOCAB_SIZE)
+    tokenizer = build_tokenizer(splits["train"], VOCAB_SIZE)
     model = build_model(tokenizer)
     folder = new_folder(arguments.output or Path("runs") / f"quickstart-{language}")
     print(f"2. Training {model.num_parameters():,} parameters for {arguments.max_steps} steps")
@@ -218,7 +215,7 @@ def main() -> None:
         target,
         model,
         title=f"Interface strings, English to {language}",
-        description=DESCRIPTION.format(language=language, pairs=original, steps=arguments.max_steps),
+        description=DESCRIPTION.format(language=language, pairs=len(splits["train"]), steps=arguments.max_steps),
         language=["en", language.split("_")[0]],
         pipeline_tag="translation",
         results=[

@@ -6,6 +6,8 @@ from helpers import IGNORED, VOCAB, assert_close, random_ids, tiny_model, traini
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_transformer import TransformerEncoderDecoderConfig, TransformerEncoderDecoderForConditionalGeneration
+
 
 BATCH, SOURCE_LENGTH, TARGET_LENGTH, WIDTH = 2, 5, 4, 16
 
@@ -221,3 +223,47 @@ def test_the_model_compiles_into_one_graph_for_all_lengths(attention):
         assert_close(actual.logits, expected.logits)
         assert_close(actual.loss, expected.loss)
     assert len(compilations) <= 2
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    (5, "abc", (3,), {"last_hidden_state": wide(2, 5)}, wide(2, 5)),
+    ids=("number", "text", "numbers", "dict", "tensor"),
+)
+def test_encoder_outputs_of_another_kind_are_named(outputs):
+    with pytest.raises(ValueError, match="`encoder_outputs` is a"):
+        tiny_model()(encoder_outputs=outputs, decoder_input_ids=random_ids(2, 4))
+
+
+@pytest.mark.parametrize("attention", ("eager", "sdpa"))
+def test_is_causal_makes_no_layer_causal_that_was_not(attention):
+    """The keyword of transformers reaches every attention layer, but may only open the decoder's own."""
+    model = tiny_model(attention=attention)
+    plain, asked = (model(**good(), **given).logits for given in ({}, {"is_causal": True}))
+    assert_close(asked, plain)
+
+
+def test_a_config_changed_to_nonsense_builds_no_model():
+    config = tiny_model().config
+    config.num_attention_heads = 3
+    with pytest.raises(ValueError, match="num_attention_heads"):
+        TransformerEncoderDecoderForConditionalGeneration(config)
+
+
+def test_the_vocabulary_cannot_shrink_below_the_tokens_that_the_model_uses():
+    model = tiny_model(pad_token_id=VOCAB - 1)
+    with pytest.raises(ValueError, match="`new_num_tokens` is 10, but `pad_token_id` is 49"):
+        model.resize_token_embeddings(10)
+    assert model.get_input_embeddings().num_embeddings == VOCAB
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    (
+        ({"num_hidden_layers": 3, "encoder_layers": 1}, "`num_hidden_layers` is 3, but sets `encoder_layers` too"),
+        ({"is_encoder_decoder": False}, "`is_encoder_decoder` is False"),
+    ),
+)
+def test_knobs_that_contradict_each_other_are_refused(knobs, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerEncoderDecoderConfig(**knobs)

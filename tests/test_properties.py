@@ -209,6 +209,20 @@ def test_a_ready_made_mask_equals_the_one_made_from_two_dimensions(attention, ki
     assert_close(actual, expected)
 
 
+@torch.no_grad()
+def test_finite_numbers_in_an_additive_mask_are_added_to_the_scores():
+    """Such as a bias by distance: eager and sdpa add it alike, and what is hidden stays hidden."""
+    eager, source, target = tiny_model(), random_ids(2, 5), random_ids(2, 6)
+    hidden = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
+    bias = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(0)).tril() + hidden
+    plain, biased, other = (
+        model(source, decoder_input_ids=target, decoder_attention_mask=mask).logits
+        for model, mask in ((eager, None), (eager, bias), (with_attention(eager, "sdpa"), bias))
+    )
+    assert_close(biased, other)
+    assert (biased - plain).abs().max() > 0.01
+
+
 @both_backends
 @torch.no_grad()
 def test_a_ready_made_decoder_mask_replaces_the_causal_one(attention):
@@ -463,6 +477,18 @@ def test_hidden_states_and_attention_weights_can_be_read_at_unequal_depths(norm_
     plain = model(input_ids, attention_mask, decoder_input_ids=target)
     assert torch.equal(plain.logits, output.logits)
     assert plain.encoder_hidden_states is plain.decoder_attentions is plain.cross_attentions is None
+
+
+@pytest.mark.parametrize("depths", ((2, 3), (3, 1)), ids=str)
+@torch.no_grad()
+def test_hidden_states_chosen_from_the_end_count_from_the_end_of_their_own_stack(depths):
+    encoder_layers, decoder_layers = depths
+    model = tiny_model(encoder_layers=encoder_layers, decoder_layers=decoder_layers)
+    batch = {"input_ids": random_ids(2, 5), "decoder_input_ids": random_ids(2, 4)}
+    everything, last = (model(**batch, output_hidden_states=wanted) for wanted in (True, [-1]))
+    for field, depth in (("encoder_hidden_states", encoder_layers), ("decoder_hidden_states", decoder_layers)):
+        assert [states is None for states in last[field]] == [True] * depth + [False]
+        assert torch.equal(last[field][-1], everything[field][-1])
 
 
 @torch.no_grad()
