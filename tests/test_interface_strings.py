@@ -37,10 +37,6 @@ HELD_OUT = ("validation", "test", "shop_test")
 load = functools.cache(interface_strings.load)  # a second each
 
 
-def others_than_train(language: str) -> list[Pair]:
-    return [pair for name, pairs in load(language).items() if name != "train" for pair in pairs]
-
-
 def without_placeholders(text: str) -> str:
     kept, at = "", 0
     while at < len(text):
